@@ -19,7 +19,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -187,10 +188,8 @@ def notes_grants(folder: str) -> None:
     from partibus.partition.runtime.store_runtime import StoreRuntime
 
     files: dict[int, IO[str]] = {}
-    runtimes: dict[int, Any] = {}
     being_made: list[Any] = []
     make, make_dispatcher = StoreRuntime.__init__, ReplyDispatcher.__init__
-    put, put_all = ReplyDispatcher.put, ReplyDispatcher.put_all
 
     def file() -> IO[str]:
         """Return the file of this process, which may be a fork of another."""
@@ -205,28 +204,33 @@ def notes_grants(folder: str) -> None:
 
     def known_by_dispatcher(dispatcher: ReplyDispatcher, *arguments: Any) -> None:
         make_dispatcher(dispatcher, *arguments)
-        runtimes[id(dispatcher)] = being_made[-1]
+        dispatcher.outbox = Outbox(being_made[-1])
 
-    def note(dispatcher: ReplyDispatcher, reply: Any) -> None:
+    def note(runtime: StoreRuntime, reply: Any) -> None:
         if isinstance(reply, r.Granted | r.Locked) and reply.lock_id:
-            sent_ms, store = time.time_ns() // 1_000_000, runtimes[id(dispatcher)].store
+            sent_ms, store = time.time_ns() // 1_000_000, runtime.store
+            assert store is not None, "it hands out"
             for entry in reply.entries:
                 given = [entry.sequence, reply.lock_id, entry.pos, reply.until_ms]
                 file().write(json.dumps([given, store.epoch, sent_ms, (entry.data or b"")[-40:].hex()]) + "\n")
 
-    def noted(dispatcher: ReplyDispatcher, call: Callable[[Any], None], reply: Any) -> None:
-        note(dispatcher, reply)
-        put(dispatcher, call, reply)
+    class Outbox(deque[tuple[Callable[[Any], None], Any]]):
+        """Replies of one runtime, noted as they come."""
 
-    def all_noted(dispatcher: ReplyDispatcher, replies: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
-        for _, reply in replies:
-            note(dispatcher, reply)
-        put_all(dispatcher, replies)
+        def __init__(self, runtime: StoreRuntime) -> None:
+            super().__init__()
+            self._runtime = runtime
+
+        def append(self, pair: tuple[Callable[[Any], None], Any]) -> None:
+            note(self._runtime, pair[1])
+            super().append(pair)
+
+        def extend(self, pairs: Iterable[tuple[Callable[[Any], None], Any]]) -> None:
+            for pair in pairs:
+                self.append(pair)
 
     _replace(StoreRuntime, "__init__", known)
     _replace(ReplyDispatcher, "__init__", known_by_dispatcher)
-    _replace(ReplyDispatcher, "put", noted)
-    _replace(ReplyDispatcher, "put_all", all_noted)
 
 
 # -- slowness, which is no bug ---------------------------------------------------------------------------------------

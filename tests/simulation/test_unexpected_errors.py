@@ -15,11 +15,13 @@ import pytest
 import partibus.partition
 from partibus.message import Message, pack
 from partibus.partition.core.machine import Partition
+from partibus.partition.core.meters import CommitMeter
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
@@ -340,26 +342,29 @@ def test_an_exception_in_a_callback_holds_no_other_answer_up() -> None:
     assert runtime.failure is None
 
 
-@pytest.mark.parametrize("part", ["_note", "_end", "_start"])
-def test_an_exception_around_a_commit_fails_its_store(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "part"), [(CommitMeter, "committed"), (CommitQueue, "end"), (CommitQueue, "take")])
+def test_an_exception_around_a_commit_fails_its_store(owner: type, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replies of durable requests say so, or have a known outcome; the store goes on."""
     stores = Stores()
     stores.answers.clear()
     bad = stores.runtimes[0]
+    do_part = getattr(owner, part)
 
-    def fail(*_arguments: object) -> None:
+    def fail(self: object, *arguments: object) -> object:
+        if self not in (bad._commits.meter, bad._commits.queue):
+            return do_part(self, *arguments)
         monkeypatch.undo()
         raise Planted(part)
 
     for number, runtime in enumerate(stores.runtimes, start=60):
         runtime.submit(1, OPTIONS, c.Enqueue(number, [Message(pack(rest=b"body"))]), stores.answers.append)
-    monkeypatch.setattr(bad._commits, part, fail)
-    if part == "_start":
+    monkeypatch.setattr(owner, part, fail)
+    if part == "take":
         bad._commits.start()
     stores.run_until(lambda: bad.breaks and bad.failure is None and len(stores.answers) >= 2)
     of_bad = next(reply for reply in stores.answers if reply.request == 60)
     stored = len(stores.disks[0].durable.entries) - len(ROWS)
-    assert stored == (part != "_start")
+    assert stored == (part != "take")
     assert type(of_bad) is r.Failed
-    assert of_bad.executed is (part != "_start")
+    assert of_bad.executed is (part != "take")
     assert [type(reply) for reply in stores.answers if reply.request == 61] == [r.Accepted]

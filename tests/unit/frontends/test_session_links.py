@@ -624,7 +624,7 @@ def remembered(world: World) -> list[int]:
     """Requests and receivers that stores still know."""
     world.wait()
     answers = [servant.runtime._answers for servant in world.stores]
-    return [len(one._requests) + len(one._receivers) for one in answers]
+    return [len(one.requests) + len(one._receivers) for one in answers]
 
 
 @pytest.mark.row("K3")

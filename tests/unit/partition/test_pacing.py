@@ -16,7 +16,7 @@ def delay_ms(*added: tuple[bool, bool], operations: int = 1) -> float:
     scheduled = Scheduled()
     scheduled.queue.pending.operations = operations
     for waited_for, holdable in added:
-        scheduled.schedule.add(waited_for=waited_for, holdable=holdable)
+        scheduled.schedule.plan(waited_for=waited_for, holdable=holdable)
     return scheduled.schedule.delay_ms
 
 
@@ -42,7 +42,7 @@ def test_company_enough_starts_the_commit() -> None:
 
 def test_next_commit_begins_without_hurry() -> None:
     scheduled = Scheduled()
-    scheduled.schedule.add(waited_for=True, holdable=False)
+    scheduled.schedule.plan(waited_for=True, holdable=False)
     scheduled.schedule.begun()
     assert scheduled.schedule.delay_ms == LIMITS.lazy_ms
 
@@ -57,7 +57,6 @@ class Scheduled:
         self.schedule = CommitSchedule(self.host, LIMITS, self.queue, self._start)
 
     def _start(self) -> None:
-        self.schedule.started()
         self.queue.take()
         self.schedule.begun()
 
@@ -65,7 +64,7 @@ class Scheduled:
         """Add rows that clients wait for."""
         self.queue.pending.operations += rows
         self.queue.pending.rows[1] = None
-        self.schedule.add(waited_for=True, holdable=False)
+        self.schedule.plan(waited_for=True, holdable=False)
 
     def commit(self, *arrivals: int) -> tuple[int, int]:
         """Have rows arrive by rounds of the loop; end the commit that begins, and return its rows and the rounds."""

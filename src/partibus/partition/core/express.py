@@ -36,13 +36,13 @@ class Room:
 class Pool:
     """The unwritten messages of all partitions of one store."""
 
-    __slots__ = ("_room", "_writing", "messages", "size_bytes")
+    __slots__ = ("_room", "messages", "size_bytes", "under_way")
 
     def __init__(self, room: Room) -> None:
         self._room = room
         self.messages = 0
         self.size_bytes = 0
-        self._writing: dict[int, int] = {}
+        self.under_way: dict[int, int] = {}
         """Commit that is not durable yet -> when the oldest message was taken that it writes behind."""
 
     @property
@@ -58,25 +58,24 @@ class Pool:
 
     def writing(self, commit: int, oldest_ms: int) -> None:
         """Note that a commit writes unwritten messages."""
-        self._writing[commit] = min(oldest_ms, self._writing.get(commit, oldest_ms))
+        self.under_way[commit] = min(oldest_ms, self.under_way.get(commit, oldest_ms))
 
     def written(self, commit: int) -> None:
         """Take note that all commits up to this one are durable."""
-        if self._writing:
-            self._writing = {number: ms for number, ms in self._writing.items() if number > commit}
+        self.under_way = {number: ms for number, ms in self.under_way.items() if number > commit}
 
     def lags(self, now_ms: int, bound_ms: int) -> bool:
         """Tell whether the store is slower than a loss bound.
 
         Rows given to it in time are then older than the bound and not durable yet.
         """
-        return bool(self._writing) and now_ms - min(self._writing.values()) > bound_ms
+        return bool(self.under_way) and now_ms - min(self.under_way.values()) > bound_ms
 
     def clear(self) -> None:
         """Forget all messages: memory was dropped."""
         self._room.size_bytes -= self.size_bytes
         self.messages = self.size_bytes = 0
-        self._writing.clear()
+        self.under_way.clear()
 
 
 class Express:

@@ -30,10 +30,22 @@ Waiter = tuple[Callable[[Any], None], Any]
 class CommitQueue:
     """The pending commit, the one under way, and the gate of each."""
 
-    __slots__ = ("_for_pending", "_for_under_way", "durable", "expected", "held", "number", "pending", "under_way")
+    __slots__ = (
+        "_for_pending",
+        "_for_under_way",
+        "durable",
+        "expected",
+        "held",
+        "is_pending",
+        "number",
+        "pending",
+        "under_way",
+    )
 
     def __init__(self) -> None:
         self.pending = Writes()
+        self.is_pending = False
+        """Whether the pending commit has something to write: set by the one who adds it."""
         self.number = 1
         """The number of the pending commit."""
         self.durable = 0
@@ -49,11 +61,6 @@ class CommitQueue:
     def __len__(self) -> int:
         """Return the number of waiting replies."""
         return len(self._for_pending) + len(self._for_under_way)
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the pending commit has something to write."""
-        return bool(self.pending.rows or self.pending.dropped_partitions)
 
     @property
     def operations(self) -> int:
@@ -75,6 +82,7 @@ class CommitQueue:
         assert self.under_way is None, "one commit at a time"
         writes = self.under_way = self.pending
         self.pending = Writes()
+        self.is_pending = False
         self._for_under_way, self._for_pending = self._for_pending, []
         self.number += 1
         return writes
@@ -94,6 +102,7 @@ class CommitQueue:
         Returns the waiters of the commit under way and those of the pending one.
         """
         self.pending = Writes()
+        self.is_pending = False
         touched, self._for_under_way = self._for_under_way, []
         untouched, self._for_pending = self._for_pending, []
         self.held.clear()
@@ -146,27 +155,24 @@ class CommitSchedule:
         self._delay_ms = 0.0
         self._soon = False
 
-    def add(self, *, waited_for: bool, holdable: bool) -> None:
-        """Note that rows were added to the pending commit, and have it start in time.
+    def plan(self, *, waited_for: bool = False, holdable: bool = True) -> None:
+        """Start the pending commit now or in time, unless it is held, or another one is under way.
 
-        ``waited_for``: a client gets an answer when they are durable. ``holdable``: that client has batched store
-        access and more requests under way.
+        ``waited_for``: a client gets an answer when what was added to it is durable. ``holdable``: that client has
+        batched store access and more requests under way.
         """
         if waited_for:
             self._waited_for = True
             if not holdable:
                 self._hurried = True
-        self.plan()
-
-    def plan(self) -> None:
-        """Start the pending commit now or in time, unless it is held, or another one is under way."""
         if self._queue.under_way is not None or self._queue.held or self._soon:
             return
         delay_ms = self.delay_ms
         if self._timer is not None:
             if self._delay_ms <= delay_ms:
                 return
-            self._cancel()
+            self._timer.cancel()
+            self._timer = None
         if delay_ms:
             self._delay_ms = delay_ms
             self._timer = self._host.call_later(delay_ms, self._start)
@@ -216,22 +222,16 @@ class CommitSchedule:
                 self._soon = False
                 self._start()
 
-    def started(self) -> None:
-        """Note that ``start`` was called, by this schedule or by a caller that could not wait."""
+    def not_begun(self) -> None:
+        """Note that no commit has begun, though it was time: `plan` is called again when one can."""
         self._soon = False
         if self._timer is not None:
-            self._cancel()
+            self._timer.cancel()
+            self._timer = None
 
     def begun(self) -> None:
-        """Note that the pending commit is under way: the next one is empty."""
-        self._waited_for = self._hurried = False
-
-    def given_up(self) -> None:
-        """Note that the pending commit was given up: the next one is empty."""
-        self.started()
-        self._waited_for = self._hurried = False
-
-    def _cancel(self) -> None:
+        """Note that the pending commit is under way, or was given up: the next one is empty."""
+        self._waited_for = self._hurried = self._soon = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -29,7 +29,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
-from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
+from partibus.partition.protocol.ports import Store, StoreError, StoreFull, Writes
 from partibus.partition.runtime.commit_queue import CommitQueue, CommitSchedule, Waiter
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
 from partibus.partition.runtime.lifecycle import StoreLifecycle
@@ -177,6 +177,7 @@ class Commits:
         waited_for = record(slot.row, step.events, writes) and not unconfirmed
         tally.operations += writes.operations
         writes.rows[slot.row] = None
+        queue.is_pending = True
         if (counters := machine.counters) != slot.counters:
             slot.counters = writes.counters[slot.row] = counters
         for subqueue, messages, size_bytes in machine.counts():
@@ -187,7 +188,7 @@ class Commits:
             self._note_express(slot, express, step)
         if slot.subscriptions is not None:
             slot.subscriptions.note(slot.row, machine.state.size_bytes)
-        self.schedule.add(waited_for=waited_for, holdable=holdable)
+        self.schedule.plan(waited_for=waited_for, holdable=holdable)
 
     def _note_express(self, slot: Slot, express: Express, step: Step) -> None:
         if step.reserves:
@@ -201,77 +202,72 @@ class Commits:
 
         With no pending commit, close a store that was asked to close.
         """
-        try:
-            self._start()
-        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-            self._lifecycle.broke(error, "the begin of a commit", of_commit=self.queue.under_way is not None)
-
-    def _start(self) -> None:
-        self.schedule.started()
         queue, lifecycle = self.queue, self._lifecycle
         store, generation = lifecycle.store, lifecycle.generation
-        if queue.under_way is not None or queue.held or store is None:
-            return
-        if lifecycle.is_closing:
-            self._write_behind()
-        if not queue.is_pending:
-            if lifecycle.is_closing and not self._is_awaited():
-                lifecycle.end()
-            return
-        if queue.pending.executed:
-            self.executed.date(queue.pending, self._clock.now_ms())
-        writes = queue.take()
-        self._meters.begun(self.meter, writes.rows)
-        if self._keeps_time:  # a clock that is moved by hand begins anew with each run
-            writes.now_ms = self._clock.now_ms()
-        self.schedule.begun()
+        try:
+            if queue.under_way is not None or queue.held or store is None:
+                self.schedule.not_begun()
+                return
+            if lifecycle.is_closing:
+                self._write_behind()
+            if not queue.is_pending:
+                self.schedule.not_begun()
+                if lifecycle.is_closing and not self._is_awaited():
+                    lifecycle.end()
+                return
+            if queue.pending.executed:
+                self.executed.date(queue.pending, self._clock.now_ms())
+            writes = queue.take()
+            self.schedule.begun()
+            self._meters.begun(self.meter, writes.rows)
+            if self._keeps_time:  # a clock that is moved by hand begins anew with each run
+                writes.now_ms = self._clock.now_ms()
+            commit = partial(self.meter.timed, store, writes)
+            self._host.write(commit, partial(self._committed, store, generation, writes))
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self.schedule.not_begun()
+            lifecycle.broke(error, "the begin of a commit", of_commit=queue.under_way is not None)
 
-        def committed(result: Any) -> None:
-            if generation != lifecycle.generation:  # a load failed meanwhile; it could not be closed under a commit
-                lifecycle.discard(store)
-            elif isinstance(result, BaseException):
-                self.meter.failures += 1
-                lifecycle.fail(result, of_commit=True)
-            else:
-                try:
-                    self._note(writes, result)
-                    self._end()
-                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-                    is_told = self.queue.under_way is not writes
-                    self._lifecycle.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
-
-        self._host.write(partial(self.meter.timed, store, writes), committed)
+    def _committed(self, store: Store, generation: int, writes: Writes, result: Any) -> None:
+        """End a commit, and go on with the next one; ``result`` is the seconds that it took, or its error."""
+        queue, lifecycle = self.queue, self._lifecycle
+        if generation != lifecycle.generation:  # a load failed meanwhile; it could not be closed under a commit
+            lifecycle.discard(store)
+            return
+        if isinstance(result, BaseException):
+            self.meter.failures += 1
+            lifecycle.fail(result, of_commit=True)
+            return
+        try:
+            self.meter.committed(writes.operations, writes.size_bytes, result)
+            if self.recorder is not None:
+                row, number = next(iter(writes.rows), 0), queue.number - 1
+                self.recorder.committed(row, number, writes.operations, writes.size_bytes, result, self._clock.now_ms())
+            is_held = lifecycle.store is None or lifecycle.store.is_held
+            passing = queue.end()
+            # First of all: they are answered, also if something fails here.
+            try:
+                self._answers.outbox.extend(passing if is_held else self._without_locks(passing))
+            except Exception:
+                self._untold.extend((waiter, True) for waiter in passing)
+                raise
+            if self.express.under_way:
+                self.express.written(queue.durable)
+            if lifecycle.is_closing:
+                self.start()
+            elif queue.is_pending:
+                self.schedule.plan()
+            self._answers.deliver()
+            self._ended()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            is_told = queue.under_way is not writes
+            lifecycle.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
 
     def _write_behind(self) -> None:
         """Write everything that is only in memory (D18)."""
         for slot in self._slots.values():
             if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
                 self.record(slot, slot.machine, step, True, unconfirmed=True)
-
-    def _note(self, writes: Writes, seconds: float) -> None:
-        self.meter.committed(writes.operations, writes.size_bytes, seconds)
-        if self.recorder is not None:
-            row, number = next(iter(writes.rows), 0), self.queue.number - 1
-            self.recorder.committed(row, number, writes.operations, writes.size_bytes, seconds, self._clock.now_ms())
-
-    def _end(self) -> None:
-        queue = self.queue
-        store = self._lifecycle.store
-        is_held = store is None or store.is_held
-        passing = queue.end()
-        # First of all: they are answered, also if something fails here.
-        try:
-            self._answers.put_all(passing if is_held else self._without_locks(passing))
-        except Exception:
-            self._untold.extend((waiter, True) for waiter in passing)
-            raise
-        self.express.written(queue.durable)
-        if self._lifecycle.is_closing:
-            self.start()
-        elif queue.is_pending:
-            self.schedule.plan()
-        self._answers.deliver()
-        self._ended()
 
     def _without_locks(self, passing: list[Waiter]) -> list[Waiter]:
         """Replace replies that hand out locked messages, after the lease has expired (D20).
@@ -303,7 +299,7 @@ class Commits:
         If a load has failed, the outcome of a commit under way is unknown.
         """
         touched, untouched = self.queue.fail()
-        self.schedule.given_up()
+        self.schedule.begun()
         executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
         untold = self._untold
@@ -324,14 +320,12 @@ ENDING: Final = frozenset((c.Settle, c.Forwarded))
 
 
 def is_unconfirmed(command: w.Input) -> bool:
-    """Tell whether a completion's receiver takes it for granted.
+    """Tell whether one of `ENDING` without a request is a completion, which its receiver takes for granted.
 
     If a crash loses it, the message comes again when its lock ends, as a receiver that asks for no confirmation has to
     expect. A message that was forwarded is forwarded again, and its destination knows it.
     """
-    if type(command) is c.Forwarded:
-        return not command.request
-    return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
+    return type(command) is c.Forwarded or (type(command) is c.Settle and command.outcome is c.Outcome.COMPLETE)
 
 
 def deletes(reply: r.Reply) -> bool:

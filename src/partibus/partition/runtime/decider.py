@@ -119,7 +119,12 @@ class Decider:
             if SubqueueKind.TRANSFER in machine.state.subqueues:
                 self._forwards.see_transfers(machine)
             # Its step may delete messages that it grants to others, which wait for that.
-            unconfirmed = type(command) in ENDING and is_unconfirmed(command) and not any(map(deletes, step.replies))
+            unconfirmed = (
+                type(command) in ENDING
+                and not command.request  # type: ignore[union-attr]
+                and is_unconfirmed(command)
+                and not any(map(deletes, step.replies))
+            )
             self._commits.record(slot, machine, step, holdable, unconfirmed=unconfirmed)
             self._backlog.look()
         if self._recorder is not None:
@@ -138,7 +143,7 @@ class Decider:
                     self.decide(slot, undoing, True)
                 continue
             if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
-                self._answers.put(callback, reply)
+                self._answers.outbox.append((callback, reply))
             elif step.at_once and type(reply) is r.Accepted:
                 queue.wait(slot.reserved, callback, reply)
             else:
@@ -187,7 +192,7 @@ class Decider:
                 continue
             queue.wait(number, self._run_load, (slot, load, self._lifecycle.generation))
             if number == queue.number:
-                self._schedule.add(waited_for=True, holdable=False)
+                self._schedule.plan(waited_for=True, holdable=False)
 
     def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
         slot, load, generation = request

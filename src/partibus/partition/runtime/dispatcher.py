@@ -5,7 +5,7 @@ more) is queued behind the waiting ones, not nested in them.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
@@ -22,26 +22,23 @@ DELETED: Final = "the entity was deleted"
 class ReplyDispatcher:
     """Requests and receivers by number, and replies on their way."""
 
-    __slots__ = ("_call_soon", "_delivering", "_outbox", "_receivers", "_requests", "breaks")
+    __slots__ = ("_call_soon", "_delivering", "_receivers", "breaks", "outbox", "requests")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
         """Begin without requests. ``call_soon`` makes a call after the current event has been handled."""
         self._call_soon = call_soon
         self.breaks = 0
         """The number of unexpected exceptions in callbacks."""
-        self._requests: dict[int, tuple[int, OnReply]] = {}
-        """The row of each request's partition, and its callback."""
+        self.requests: dict[int, tuple[int, OnReply]] = {}
+        """The row of each request's partition, and the callback that expects the reply."""
         self._receivers: dict[int, OnReply] = {}
-        self._outbox: deque[tuple[OnReply, Any]] = deque()
+        self.outbox: deque[tuple[OnReply, Any]] = deque()
+        """Callbacks and replies for the next `deliver`."""
         self._delivering = False
-
-    def expect(self, row: int, request: int, on_reply: OnReply) -> None:
-        """Expect the reply to a request of a partition."""
-        self._requests[request] = row, on_reply
 
     def forget(self, request: int) -> None:
         """Forget a request whose asker has stopped waiting."""
-        self._requests.pop(request, None)
+        self.requests.pop(request, None)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Register the callback for grants to a receiver."""
@@ -55,23 +52,19 @@ class ReplyDispatcher:
         """Return the callback for a reply, or None when its asker has ended. A request is answered once."""
         if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
             return self._receivers.get(reply.receiver)
-        expected = self._requests.pop(reply.request, None)  # type: ignore[union-attr]
+        expected = self.requests.pop(reply.request, None)  # type: ignore[union-attr]
         return None if expected is None else expected[1]
 
     def put(self, call: OnReply, reply: Any) -> None:
         """Queue a reply for the next `deliver`."""
-        self._outbox.append((call, reply))
-
-    def put_all(self, replies: Sequence[tuple[OnReply, Any]]) -> None:
-        """Queue replies, all of them or none, for the next `deliver`."""
-        self._outbox.extend(replies)
+        self.outbox.append((call, reply))
 
     def deliver(self) -> None:
         """Deliver the queued replies. An exception in a callback is raised on the loop and holds no other reply up."""
         if self._delivering:
             return
         self._delivering = True
-        outbox = self._outbox
+        outbox = self.outbox
         while outbox:
             call, reply = outbox.popleft()
             try:
@@ -87,14 +80,14 @@ class ReplyDispatcher:
             number = command.receiver
             if (call := self._receivers.pop(number, None)) is not None:
                 self.put(call, r.Failed(number, False, full, message))
-        elif (expected := self._requests.pop(number := _request_of(command), None)) is not None:
+        elif (expected := self.requests.pop(number := _request_of(command), None)) is not None:
             self.put(expected[1], r.Failed(number, False, full, message))
 
     def fail_requests(self, message: str, *, rows: Container[int] | None = None, full: bool = False) -> None:
         """Fail the requests that still wait, those of ``rows`` or all of them; nothing was done for them."""
-        for number, (row, call) in list(self._requests.items()):
+        for number, (row, call) in list(self.requests.items()):
             if rows is None or row in rows:
-                del self._requests[number]
+                del self.requests[number]
                 self.put(call, r.Failed(number, False, full, message))
 
     def fail_receivers(self, message: str, *, full: bool = False) -> None:

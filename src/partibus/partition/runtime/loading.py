@@ -6,7 +6,7 @@ commits that it must see are durable.
 
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from partibus.clock import Clock
 from partibus.limits import StoreLimits
@@ -369,14 +369,12 @@ def _pauses(planning: Planning) -> bool:
     return False
 
 
-_STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
+STORING: Final = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
 """Commands that may need room in the store."""
 
 
-def needs_room(command: Input) -> bool:
-    """Tell whether a command brings new data: messages, or the state of a session."""
-    if type(command) not in _STORING:
-        return False
+def brings_data(command: Input) -> bool:
+    """Tell whether one of `STORING` brings new data: messages, or the state of a session."""
     return bool(stored_by(command)) or (isinstance(command, c.SetSessionState) and command.state is not None)
 
 

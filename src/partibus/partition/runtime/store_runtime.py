@@ -32,7 +32,7 @@ from partibus.partition.runtime.commits import Commits, OnFound
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.dispatcher import DELETED, OnReply, ReplyDispatcher
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
-from partibus.partition.runtime.loading import Backlog, Loading, needs_room
+from partibus.partition.runtime.loading import STORING, Backlog, Loading, brings_data
 from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
 from partibus.partition.runtime.slot import Forwards, Slot
 from partibus.partition.runtime.topic import Topics
@@ -296,12 +296,12 @@ class StoreRuntime:
             lifecycle.check_held()
             store = lifecycle.store
         if on_reply is not None:
-            self._answers.expect(row, getattr(command, "request", 0), on_reply)
+            self._answers.requests[getattr(command, "request", 0)] = row, on_reply
         if store is None or lifecycle.failure is not None:
             self._decider.refuse(command)
             self._answers.deliver()
             return
-        if not store.has_room and needs_room(command):
+        if type(command) in STORING and not store.has_room and brings_data(command):
             # Refused before it is in memory: messages that are there can still be received and completed.
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
@@ -332,7 +332,8 @@ class StoreRuntime:
                 self._decider.decide(slot, command, holdable)
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
             self._decider.broke(error, slot, command)
-        self._answers.deliver()
+        if self._answers.outbox:  # most replies wait for a commit
+            self._answers.deliver()
 
     def _seen(self, seen: Sequence[tuple[ColdInspect, r.Inspected]]) -> None:
         """Reply to requests for counts of partitions that are not in use."""
@@ -414,8 +415,9 @@ class StoreRuntime:
                 self._call_soon(self._refuse_dropped)
         self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
+        self._queue.is_pending = True
         self._queue.wait(self._queue.number, on_dropped, row)
-        self._schedule.add(waited_for=True, holdable=True)
+        self._schedule.plan(waited_for=True)
 
     def _refuse_dropped(self) -> None:
         """Refuse what waited inside of dropped partitions, of all that were dropped together."""
