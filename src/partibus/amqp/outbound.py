@@ -353,7 +353,8 @@ class Outbound:
         known = 0 if next_incoming_id is None else next_incoming_id
         on_the_way = max(0, serial.distance(known, self.next_transfer_id))
         self.window = max(0, incoming_window - on_the_way)
-        self._flush()
+        if self._waiting or self._drained_later:
+            self._flush()
         if self._refused and not self._waiting:
             self._refused = False
             events.append(WindowOpened(self.session))

@@ -1,6 +1,6 @@
 """Handles through which a broker reaches partitions in its own and other brokers' stores."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 from partibus.errors import (
@@ -129,14 +129,11 @@ def _is_batched(command: Command) -> bool:
 class Numbers:
     """Unique numbers for the requests and receivers of a broker."""
 
-    __slots__ = ("_count",)
+    __slots__ = ("next",)
 
     def __init__(self) -> None:
-        self._count: Iterator[int] = count(1)
-
-    def next(self) -> int:
-        """Return an unused number."""
-        return next(self._count)
+        self.next: Callable[[], int] = count(1).__next__
+        """Returns an unused number."""
 
 
 def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused | Moved | ScreenFirst, entity: str) -> PartibusError:

@@ -166,14 +166,27 @@ class IncomingLink:
     def _go_on(self, run: _Run, batches: Sequence[Sequence[Message]], refused: dict[int, PartibusError]) -> None:
         """Send the messages that were not refused."""
         count = len(run.deliveries)
-        if not count:
-            self._finish(run, None)
-        elif not refused:
-            self._send(batches, partial(self._finish, run))
-        elif batches:
-            self._send(batches, lambda errors: self._finish(run, _merge(count, refused, errors)))
+        if not batches:
+            self._finish(run, [refused[index] for index in range(count)] if count else None)
+            return
+        on_sent: OnSent = partial(self._finish, run)
+        if refused:
+            on_sent = partial(self._finish_some, run, refused)
+        if self._entity.tracer is not None:
+            name = (self._destination or self._entity).queue.name
+            traced = [[message.data for message in batch] for batch in batches]
+            on_sent = self._entity.tracer.sending(name, traced, on_sent)
+        if self._destination is None:
+            rules = self._rule_count if len(batches) > 1 else 0
+            most = max(RUN_MIN, COPIES_MAX // rules) if rules else 0
+            if most and sum(map(len, batches)) > most:
+                send_in_runs(self._entity.route, batches, most, on_sent)
+            else:
+                send(self._entity.route, batches, on_sent)
+        elif self._destination.queue.deleted:
+            on_sent([EntityNotFound(self._destination.queue.name)] * len(batches))
         else:
-            self._finish(run, [refused[index] for index in range(count)])
+            send_through(self._entity.route, self._destination.queue.name, batches, on_sent)
 
     def _admit(self, run: _Run, batches: list[list[Message]], refused: dict[int, PartibusError]) -> None:
         """Send the messages for which the namespace has credits."""
@@ -201,23 +214,6 @@ class IncomingLink:
     @property
     def _rule_count(self) -> int:
         return (self._destination or self._entity).queue.rule_count
-
-    def _send(self, batches: Sequence[Sequence[Message]], on_sent: OnSent) -> None:
-        if self._entity.tracer is not None:
-            name = (self._destination or self._entity).queue.name
-            traced = [[message.data for message in batch] for batch in batches]
-            on_sent = self._entity.tracer.sending(name, traced, on_sent)
-        if self._destination is None:
-            rules = self._rule_count if len(batches) > 1 else 0
-            most = max(RUN_MIN, COPIES_MAX // rules) if rules else 0
-            if most and sum(map(len, batches)) > most:
-                send_in_runs(self._entity.route, batches, most, on_sent)
-            else:
-                send(self._entity.route, batches, on_sent)
-        elif self._destination.queue.deleted:
-            on_sent([EntityNotFound(self._destination.queue.name)] * len(batches))
-        else:
-            send_through(self._entity.route, self._destination.queue.name, batches, on_sent)
 
     def _take_transactional(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         """Add transactional deliveries to their transactions; return the others, and those left by the ingress."""
@@ -273,6 +269,12 @@ class IncomingLink:
             and transaction.is_about_another(self._entity)
         )
 
+    def _finish_some(
+        self, run: _Run, refused: dict[int, PartibusError], errors: Sequence[PartibusError | None] | None
+    ) -> None:
+        """Finish a run of which some deliveries were refused before the others were sent."""
+        self._finish(run, _merge(len(run.deliveries), refused, errors))
+
     def _finish(self, run: _Run, errors: Sequence[PartibusError | None] | None) -> None:
         run.done = True
         run.errors = errors
@@ -297,11 +299,13 @@ class IncomingLink:
         self._flush()
 
     def _answer(self, run: _Run) -> None:
-        self._entity.requests.answered(RequestKind.SEND, len(run.deliveries), run.errors)
+        requests = self._entity.requests
         self._entity.transmissions += 1
         if run.errors is None:
+            requests.requests[RequestKind.SEND] += len(run.deliveries)
             self._link.settle_many(run.deliveries, ACCEPTED)
             return
+        requests.answered(RequestKind.SEND, len(run.deliveries), run.errors)
         # Reject equal errors together: a flooding client must not get an answer per message.
         for error, pairs in groupby(zip(run.deliveries, run.errors, strict=True), itemgetter(1)):
             deliveries = [delivery for delivery, _ in pairs]

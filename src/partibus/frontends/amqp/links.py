@@ -142,12 +142,9 @@ class Links:
 
     # -- while they are there ----------------------------------------------------------------------------------------
 
-    def on_credit(self, link: Link) -> None:
-        """Handle a flow of the client."""
-        outgoing = self.outgoing.get(link)
-        if outgoing is not None:
-            outgoing.on_credit()
-        elif isinstance(link, Sender):
+    def on_reply_credit(self, link: Link) -> None:
+        """Handle a flow of the client for a link of replies."""
+        if isinstance(link, Sender):
             self._replies.on_credit(link)
 
     def tick(self) -> None:

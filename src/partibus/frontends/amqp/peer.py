@@ -265,7 +265,11 @@ class Peer:
                 if outgoing is not None:
                     outgoing.on_disposed(event)
             elif type(event) is CreditChanged:
-                links.on_credit(event.link)
+                outgoing = links.outgoing.get(event.link)
+                if outgoing is not None:
+                    outgoing.on_credit()
+                else:
+                    links.on_reply_credit(event.link)
             elif type(event) is Attached:
                 self._attaching.attach(event.link)
             elif type(event) is Detached:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OPEN: Final = State.OPEN
 _CLOSED: Final = State.CLOSED
 _CLOSE_SENT: Final = State.CLOSE_SENT
 
@@ -126,7 +127,7 @@ class PeerProtocol(asyncio.Protocol):
             except Exception:  # noqa: BLE001 (logged there)
                 self._fail()
             connection = self.peer.connection
-            if waits or connection.output.size or connection.must_flush:
+            if waits or connection.output.size or connection.state is not _OPEN:  # a handshake has an output of its own
                 # Immediate answers leave before output for other connections, which waits for the end of the turn: a
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
@@ -253,7 +254,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def _is_congested(self) -> bool:
         """Tell whether too much is unsent, in the transport or in this turn of the loop."""
-        if self._congested or self.peer.connection.bytes_buffered > self._limits.outgoing_bytes:
+        if self._congested or self.peer.connection.output.size > self._limits.outgoing_bytes:
             self._congested_links = True
             return True
         return False

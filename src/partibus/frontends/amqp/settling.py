@@ -94,7 +94,7 @@ class Settlements:
         if not event.settled and (event.state is None or isinstance(event.state, Received)):
             return  # no outcome yet
         contexts: list[Context] = event.contexts  # type: ignore[assignment]
-        self._entity.requests.answered(RequestKind.SETTLE, len(contexts))
+        self._entity.requests.requests[RequestKind.SETTLE] += len(contexts)
         if event.settled:
             self.unsettled -= len(contexts)
         try:
@@ -114,7 +114,8 @@ class Settlements:
             for partition, indexes in by_partition(contexts).items():
                 tokens = [contexts[i][1:3] for i in indexes]
                 self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
-        self._on_room()
+        if event.settled:  # else the deliveries count until they are answered
+            self._on_room()
 
     def _settlement_of(self, state: DeliveryState | None) -> Settlement:
         """Return the settlement of a state. Raises the refusal of one that this sub-queue does not take."""
