@@ -141,7 +141,7 @@ _CLIENTS = {
     "nats_generator.c": "Throughput, NATS with its own client",
 }
 
-ONE_ALONE = {"send": (119, 7), "receive": (117, 5), "settle": (109, 7)}
+ONE_ALONE = {"send": (90, 7), "receive": (88, 5), "settle": (83, 7)}
 """Operation -> calls and statements: the most that `tests/unit/frontends/test_calls.py` lets the broker make."""
 _ONE_ALONE_NOTE = """\
 The work for one message of 1 KB with no other under way, from the bytes of a read to those of the answer, with the
