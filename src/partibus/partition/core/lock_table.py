@@ -22,9 +22,10 @@ class LockBatch:
         """The number of the front end's receiver that has reserved the entries; 0: they are locked."""
         self.until_ms = until_ms
         """When the lock of every entry that was not renewed ends."""
-        self.entries: dict[int, Entry] = {}
+        held: dict[int, Entry] = {}
         for entry in entries:
-            self.entries[entry.pos] = entry
+            held[entry.pos] = entry
+        self.entries = held
         self.renewed: dict[int, int] = {}
         """Position -> when its lock ends."""
 

@@ -326,8 +326,10 @@ class PartitionState:
         """Remove entries from a sub-queue; an event of the caller says why."""
         subqueue = self.subqueues[kind]
         subqueue.messages -= len(entries)
+        size_bytes = 0
         for entry in entries:
-            subqueue.size_bytes -= entry.size_bytes
+            size_bytes += entry.size_bytes
+        subqueue.size_bytes -= size_bytes
         if subqueue.claimed:
             subqueue.claimed.difference_update([entry.sequence for entry in entries])
 
