@@ -14,7 +14,11 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
+from tests.plugins.soak import ROUND
 from tests.unit.cluster.values import of, plain
+
+FEW = 10 if ROUND is None else 50
+"""Examples of each of 84 kinds: kinds differ in their fields, and each example sets them all."""
 
 
 def test_every_command_and_reply_has_a_form_of_its_own() -> None:
@@ -24,8 +28,9 @@ def test_every_command_and_reply_has_a_form_of_its_own() -> None:
     assert not {*COMMANDS} & {*REPLIES}
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("kind", COMMANDS.values())
-@settings(max_examples=30)
+@settings(max_examples=FEW)
 @given(data=st.data())
 def test_command_survives(kind: type, data: st.DataObject) -> None:
     command = data.draw(of(kind))
@@ -38,8 +43,9 @@ def test_command_survives(kind: type, data: st.DataObject) -> None:
     assert sum(sizes) == len(batch) - wire.BATCH_HEAD_BYTES
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("kind", REPLIES.values())
-@settings(max_examples=30)
+@settings(max_examples=FEW)
 @given(data=st.data())
 def test_reply_survives(kind: type, data: st.DataObject) -> None:
     reply = data.draw(of(kind))
