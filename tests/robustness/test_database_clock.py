@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import psycopg
 import pytest
 
 from tests.kit.eventually import eventually
@@ -62,13 +63,15 @@ def await_heartbeats(machines: Machines, database: Database) -> None:
     query = f"SELECT broker || ' ' || xmin FROM {schema}.broker"
     seen: dict[str, set[str]] = {}
 
-    def have_written() -> bool:
-        for row in database.server.sql(query):
-            broker, version = row.split()
-            seen.setdefault(broker, set()).add(version)
-        return all(len(versions) > HEARTBEATS for versions in seen.values())
+    with psycopg.connect(database.server.conninfo(), autocommit=True) as connection:
 
-    eventually("every broker has written heartbeats", have_written)
+        def have_written() -> bool:
+            for (row,) in connection.execute(query):
+                broker, version = row.split()
+                seen.setdefault(broker, set()).add(version)
+            return all(len(versions) > HEARTBEATS for versions in seen.values())
+
+        eventually("every broker has written heartbeats", have_written)
 
 
 def test_a_step_of_the_databases_clock_takes_no_store_from_its_owner(tmp_path: Path, database: Database) -> None:

@@ -40,6 +40,8 @@ class Queue:
         self._brokers = brokers
         self._random = random
         self._clients: dict[str, Any] = {}
+        self._urls: dict[Any, str] = {}
+        """The URL of the queue at each client."""
         self.sent: dict[str, list[str]] = {group: [] for group in GROUPS}
         self.got: dict[str, list[str]] = {group: [] for group in GROUPS}
         attributes = HIGH | {"VisibilityTimeout": "600"}
@@ -67,7 +69,9 @@ class Queue:
         def tried() -> bool:
             client = self._client()
             try:
-                found.append(call(client, client.get_queue_url(QueueName=NAME)["QueueUrl"]))
+                if client not in self._urls:
+                    self._urls[client] = client.get_queue_url(QueueName=NAME)["QueueUrl"]
+                found.append(call(client, self._urls[client]))
             except (BotoCoreError, ClientError):
                 return False
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from itertools import count
@@ -69,20 +69,43 @@ def message(queue: str, number: int) -> OutgoingMessage:
     return OutgoingMessage(body=name.encode(), message_id=name, session_id=session)
 
 
+@contextmanager
+def sending(broker: BrokerProcess, queue: str) -> Iterator[Callable[[range], list[str]]]:
+    """A way to send messages over one connection; it returns their names when they are accepted."""
+    with connect(broker.connection_string) as client:
+        sender = client.sender(queue)
+
+        def send(numbers: range) -> list[str]:
+            sender.send(message(queue, number) for number in numbers)
+            return [f"{queue} {number}" for number in numbers]
+
+        yield send
+
+
+@contextmanager
+def putting(broker: BrokerProcess) -> Iterator[Callable[[range], list[str]]]:
+    """A way to store rows of a sink by their ids; it returns their names."""
+    with closing(open_sink(broker.connection_string, ROWS)) as sink:
+
+        def put(numbers: range) -> list[str]:
+            names = [f"{ROWS} {number}" for number in numbers]
+            ids = [blake2b(name.encode(), digest_size=16).digest() for name in names]
+            sink.put([message(ROWS, number).encode() for number in numbers], sink=SINK, ids=ids)
+            return names
+
+        yield put
+
+
 def send(broker: BrokerProcess, queue: str, numbers: range) -> list[str]:
     """Send messages, and return their names when they are accepted."""
-    with connect(broker.connection_string) as client:
-        client.sender(queue).send(message(queue, number) for number in numbers)
-    return [f"{queue} {number}" for number in numbers]
+    with sending(broker, queue) as send_some:
+        return send_some(numbers)
 
 
 def put(broker: BrokerProcess, numbers: range) -> list[str]:
     """Store rows of a sink by their ids, and return their names."""
-    names = [f"{ROWS} {number}" for number in numbers]
-    with closing(open_sink(broker.connection_string, ROWS)) as sink:
-        ids = [blake2b(name.encode(), digest_size=16).digest() for name in names]
-        sink.put([message(ROWS, number).encode() for number in numbers], sink=SINK, ids=ids)
-    return names
+    with putting(broker) as put_some:
+        return put_some(numbers)
 
 
 @contextmanager
@@ -94,11 +117,11 @@ def traffic(broker: BrokerProcess) -> Iterator[dict[str, list[str]]]:
 
     def produce(queue: str) -> None:
         try:
-            for first in count(0, 5):
-                if over.is_set():
-                    return
-                numbers = range(first, first + 5)
-                accepted[queue] += put(broker, numbers) if queue == ROWS else send(broker, queue, numbers)
+            with putting(broker) if queue == ROWS else sending(broker, queue) as send_some:
+                for first in count(0, 5):
+                    if over.is_set():
+                        return
+                    accepted[queue] += send_some(range(first, first + 5))
         except BaseException as error:
             failures.append(error)
             raise
