@@ -28,7 +28,7 @@ VARIABLE = "PARTIBUS_SOAK"
 ROUND = int(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 """The seed of this round of a soak; None in `make test`."""
 
-SLOWNESS = 3 if ROUND is None else 1
+SLOWNESS = 6 if ROUND is None else 1
 """A factor for the pauses of senders during crashes: their load takes a third of the processor time of such a test."""
 
 RANDOM = ("tests/property/", "tests/simulation/", "tests/contract/test_store_model")

@@ -26,7 +26,7 @@ from tests.kit.history_rules import check
 from tests.kit.nemesis import Nemesis
 from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
-from tests.plugins.soak import seed_of
+from tests.plugins.soak import SLOWNESS, seed_of
 from tests.robustness.test_postgresql_losses import wait_for_replay
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ def run_with(
     *arguments: str,
     within_s: float = EVENTUALLY_S,
     seed: int = SEED,
+    slowness: int = 1,
 ) -> Verdict:
     """Two brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
-    return run(seed, 0, folder, plan, Stage(2, arguments, bugs, within_s, unavailable_max_ms=60_000))
+    return run(seed, 0, folder, plan, Stage(2, arguments, bugs, within_s, unavailable_max_ms=60_000, slowness=slowness))
 
 
 def runs_until_a_rule_is_broken(
@@ -144,7 +145,8 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
 
 def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server: PostgreSQLServer) -> None:
     """The epoch in the store is enough, also if a silent broker is not ended."""
-    verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
+    plan = [wake_after_the_loss_of_all_stores]
+    verdict = run_with("spares_the_silent", tmp_path, plan, *stores_of(server), slowness=SLOWNESS)
     assert verdict.deeds, "nobody was stopped"
     assert rules_broken(verdict) == set(), str(verdict)
 
