@@ -48,6 +48,19 @@ def test_a_message_is_accepted_once_it_is_stored(world: World) -> None:
     assert client.outcomes(sender) == {"first": ACCEPTED}
 
 
+def test_a_delivery_that_waits_for_the_commit_does_not_keep_its_bytes_beside_the_message(world: World) -> None:
+    client = world.client()
+    sender = client.sender(world.queue("q"))
+    world.store_of("q").host.delay_ms = 50.0
+    client.send_raw(sender, message(bytes(10_000)), "accepted")
+    client.send_raw(sender, bytes(10_000), "rejected")
+    world.wait(20)
+    (session,) = client.peer.connection.sessions
+    assert [delivery.payload for delivery in session.inbound.unsettled.values()] == [b"", b""]
+    world.wait()
+    assert [type(state) for state in client.outcomes(sender).values()] == [type(ACCEPTED), Rejected]
+
+
 def test_what_cannot_be_stored_is_rejected_alone(world: World) -> None:
     client = world.client()
     sender = client.sender(world.queue("q"))

@@ -133,6 +133,7 @@ class IncomingLink:
             except PartibusError as error:
                 refused[index] = error
                 ingress.pairs_left -= ODD_DELIVERY_PAIRS
+            delivery.payload = b""  # the message has what is needed, and the delivery stays until it is settled
         if self._throttle.uses is not None:
             self._note_use(self._throttle.uses, len(batches), sum(map(len, batches)))
         if batches and self._throttle.enforces:
