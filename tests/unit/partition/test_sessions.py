@@ -78,3 +78,60 @@ def test_sessions_of_the_store_are_next_among_arrivals_after_a_restart() -> None
         queue.settle_down()
         left.discard(queue.take(1))
     assert not left
+
+
+class Waiting(Queue):
+    """A queue whose receiver holds a session, has had its first message, and waits for more."""
+
+    def __init__(self, count: int, *, delete: bool = False) -> None:
+        super().__init__("a")
+        self.give(c.AcceptSession(next(self.numbers), 99, "a"))
+        self.give(c.Receive(ACTIVE, 99, 1 + count, 1 << 20, delete=delete, session=self.lock_id))
+        self.settle_down()
+        self.step = self.machine.handle(c.Inspect(0), self.now_ms)
+
+    @property
+    def lock_id(self) -> int:
+        assert self.machine.state.sessions is not None
+        return self.machine.state.sessions.held["a"].lock_id
+
+    def handle(self, command: c.Command) -> list[list[int]]:
+        """Return the positions of each grant that a command causes."""
+        self.step = self.machine.handle(command, self.now_ms)
+        return [[entry.pos for entry in reply.entries] for reply in self.step.replies if isinstance(reply, r.Granted)]
+
+    def send(self, *messages: Message) -> list[list[int]]:
+        return self.handle(c.Enqueue(0, list(messages)))
+
+
+def message(*, ttl_ms: int | None = None, body_bytes: int = 10, session: str = "a") -> Message:
+    return Message(pack(rest=bytes(body_bytes)), session_id=session, ttl_ms=ttl_ms)
+
+
+@pytest.mark.parametrize("body_bytes", [10, 5 * KIB])
+def test_a_waiting_holder_gets_arrivals_up_to_its_demand_in_order(body_bytes: int) -> None:
+    queue = Waiting(3)
+    arrivals = [message(body_bytes=body_bytes), message(session="b"), message(body_bytes=body_bytes)]
+    assert queue.send(*arrivals) == [[2, 4]]
+    assert queue.send(message(), message()) == [[5]]
+    assert queue.send(message()) == []
+    assert queue.handle(c.Receive(ACTIVE, 99, 9, 1 << 20, session=queue.lock_id)) == [[6, 7]]
+
+
+def test_a_message_that_comes_back_goes_before_those_that_arrive_in_the_same_transaction() -> None:
+    queue = Waiting(5)
+    released = c.Settle(0, ACTIVE, Outcome.RELEASE, [(queue.lock_id, 1)])
+    assert queue.handle(c.Transact(0, [c.Enqueue(0, [message()]), released])) == [[1, 2]]
+
+
+def test_a_waiting_holder_does_not_get_an_arrival_that_has_expired() -> None:
+    queue = Waiting(5)
+    assert queue.send(message(ttl_ms=0), message(ttl_ms=1_000)) == [[3]]
+    assert queue.machine.state.tally.expired == 1
+
+
+def test_arrivals_for_a_waiting_holder_that_deletes_are_removed() -> None:
+    queue = Waiting(5, delete=True)
+    assert queue.send(message()) == [[2]]
+    assert [reply.lock_id for reply in queue.step.replies if isinstance(reply, r.Granted)] == [0]
+    assert queue.machine.state.subqueues[ACTIVE].messages == 0

@@ -7,6 +7,7 @@ from partibus.partition.core.forwarding import barrier, forwards, take_over
 from partibus.partition.core.lock_table import LockBatch, by_lock
 from partibus.partition.core.locks import end_lapsed, end_reservations, lock
 from partibus.partition.core.ready_list import Demand, ReadyList
+from partibus.partition.core.sessions import join
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
@@ -190,6 +191,57 @@ def _grant(
         in_order = entries if ready_list.fairness is None else sorted(entries, key=attrgetter("pos"))
         lock_id, until_ms = lock(state, ready_list, in_order, now_ms, step, demand.lock_ms)
     step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended, series, refusals))
+
+
+def grant_awaited(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Grant new entries of sessions to the holders that wait for them.
+
+    With many sessions most messages come alone to a receiver that waits. Its ready list is empty, and the messages need
+    not pass through it. Other entries join their list, which is then served.
+    """
+    sessions, limits, kind = state.sessions, state.options.limits, int(SubqueueKind.ACTIVE)
+    assert sessions is not None, "their entries"
+    is_usual = not (state.closed or state.series or state.options.keeps_send_time)
+    granted: list[Entry] = []
+    awaited, step.awaited = step.awaited, []
+    for ready_list, entries in awaited:
+        demand = _taker(ready_list, entries, limits.locked_body_max, now_ms) if is_usual else None
+        if demand is None:
+            join(ready_list, entries, limits, step)
+            continue
+        ended = demand.once or demand.count <= 0 or demand.size_bytes <= 0
+        if ended:
+            del ready_list.demands[demand.receiver]
+        ready_list.end_pos = ready_list.paged_up_to = ready_list.tail_from = entries[-1].pos + 1
+        session = sessions.by_lock[ready_list.holder]
+        session.hand_out(entries)
+        granted += entries
+        step.replies.append(Granted(demand.receiver, kind, session.lock_id, session.until_ms, entries, ended))
+    if granted:
+        state.tally.delivered += len(granted)
+        step.notes.append((DELIVER, kind, granted, None))
+
+
+def _taker(ready_list: ReadyList, entries: list[Entry], body_bytes_max: int, now_ms: int) -> Demand | None:
+    """Return the demand that takes new entries of a session past its empty list, less those entries; None: none does.
+
+    Entries that `take` or `lock` would treat otherwise than by handing them out pass through the list.
+    """
+    if len(ready_list.demands) != 1 or not ready_list.is_drained:
+        return None
+    size_bytes = 0
+    for entry in entries:
+        size_bytes += entry.size_bytes
+        if entry.data is None or entry.size_bytes > body_bytes_max or entry.delivery_count:
+            return None
+        if entry.due_ms is not None and entry.due_ms <= now_ms:
+            return None
+    (demand,) = ready_list.demands.values()
+    if demand.delete or len(entries) > demand.count or (size_bytes > demand.size_bytes and len(entries) > 1):
+        return None
+    demand.count -= len(entries)
+    demand.size_bytes -= size_bytes
+    return demand
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:

@@ -28,7 +28,7 @@ from partibus.partition.core.enqueue import (
 )
 from partibus.partition.core.exclusive import end_leases, refuses
 from partibus.partition.core.forwarding import forwarded, forwards_no_longer
-from partibus.partition.core.grants import cancel_receive, lock_reserved, receive, return_reserved, serve
+from partibus.partition.core.grants import cancel_receive, grant_awaited, lock_reserved, receive, return_reserved, serve
 from partibus.partition.core.groups import (
     cancel_receive_groups,
     look_after_group,
@@ -165,6 +165,8 @@ class Partition:
             _HANDLERS[type(command)](state, command, now_ms, step)
         else:
             self._screen(command, now_ms, step)
+        if step.awaited:
+            grant_awaited(state, now_ms, step)
         while True:
             while step.changed:
                 ready_lists, step.changed = step.changed, {}

@@ -61,6 +61,15 @@ class ReadyListAway(ReadyList):
         return []
 
 
+def join(ready_list: ReadyList, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
+    """Add new entries of a session to its ready list."""
+    size_bytes = entries[0].size_bytes if len(entries) == 1 else sum([entry.size_bytes for entry in entries])
+    ready_list.arrive(
+        entries, size_bytes, window_entries=limits.session_window_entries, window_bytes=limits.session_window_bytes
+    )
+    step.changed[ready_list] = None
+
+
 class Session:
     """A session that is held, or about to be."""
 
@@ -295,7 +304,10 @@ class Sessions:
         return None if session is None else session.ready_list
 
     def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
-        """Add new entries to the ready lists of held sessions; for others, keep only the name."""
+        """Add new entries to the ready lists of held sessions; for others, keep only the name.
+
+        Those of a session whose receiver waits may not need its list (`partition.core.grants.grant_awaited`).
+        """
         groups: dict[str, list[Entry]] = {}
         for entry in entries:
             name = entry.session or ""
@@ -309,15 +321,10 @@ class Sessions:
                 session = self._open_group(name, group[0].pos)
             if session is None:
                 self.add_candidate(name)
-                continue
-            size_bytes = group[0].size_bytes if len(group) == 1 else sum([entry.size_bytes for entry in group])
-            session.ready_list.arrive(
-                group,
-                size_bytes,
-                window_entries=limits.session_window_entries,
-                window_bytes=limits.session_window_bytes,
-            )
-            step.changed[session.ready_list] = None
+            elif session.ready_list.demands:
+                step.awaited.append((session.ready_list, group))
+            else:
+                join(session.ready_list, group, limits, step)
 
     def _has_nothing_stored(self, name: str) -> bool:
         """Tell whether a group surely has no messages but the arriving ones, so that its list needs no page."""

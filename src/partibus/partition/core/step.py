@@ -5,6 +5,7 @@ from msgspec import Struct
 from partibus.partition.core.events import Event
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.commands import Arrive
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.load_requests import Load, PublishRest
 from partibus.partition.protocol.notes import Note, Refusal
 from partibus.partition.protocol.replies import Reply
@@ -23,6 +24,10 @@ class Step(Struct, eq=False):
     replies: list[Reply] = []
     loads: list[Load] = []
     changed: dict[ReadyList, None] = {}
+    awaited: list[tuple[ReadyList, list[Entry]]] = []
+    """New entries of sessions whose receivers wait for messages, with the ready list of each. When the handler has ended
+    they are granted, or join their list.
+    """
     notes: list[Note] = []
     """The operations on messages, for a recorder (`partition.protocol.notes`)."""
     refusals: list[Refusal] | None = None
