@@ -174,8 +174,8 @@ def add_disposed(
     delivery_id: int,
     state: DeliveryState | None,
     settled: bool,
-) -> None:
-    """Extend the last event if link, state and settlement are the same; else begin a new one."""
+) -> Disposed:
+    """Extend the last event if link, state and settlement are the same; else begin a new one. Return that event."""
     event = events[-1] if events else None
     if (
         type(event) is Disposed
@@ -185,5 +185,7 @@ def add_disposed(
     ):
         event.contexts.append(context)
         event.delivery_ids.append(delivery_id)
-    else:
-        events.append(Disposed(link, [context], [delivery_id], state, settled))
+        return event
+    event = Disposed(link, [context], [delivery_id], state, settled)
+    events.append(event)
+    return event

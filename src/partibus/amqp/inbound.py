@@ -320,9 +320,7 @@ class Inbound:
                 run.contexts.append(delivery)
                 run.delivery_ids.append(delivery_id)
                 continue
-            add_disposed(events, delivery.link, delivery, delivery_id, state, settled)
-            event = events[-1]
-            run = event if type(event) is Disposed else None
+            run = add_disposed(events, delivery.link, delivery, delivery_id, state, settled)
 
     def drop(self, link: Receiver) -> None:
         """Discard the state of a link that has ended."""

@@ -25,7 +25,7 @@ from partibus.amqp.codec.performatives import ACCEPTED, Attach, DeliveryState, R
 from partibus.amqp.credit import SenderCredit
 from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import UsageError
-from partibus.amqp.events import Event, WindowOpened, add_disposed
+from partibus.amqp.events import Disposed, Event, WindowOpened, add_disposed
 from partibus.amqp.frames import HEADER, HEADER_BYTES
 from partibus.amqp.link import Link, Role, SessionPort
 
@@ -79,7 +79,9 @@ class Sender(Link):
         if count <= 0:
             return 0
         taken = self.outbound.send_run(self, items, count, settled)
-        self.flow.consume(taken)
+        flow = self.flow
+        flow.available -= taken  # as `SenderCredit.consume` does
+        flow.delivery_count = (flow.delivery_count + taken) & serial.MASK
         return taken
 
     def send(
@@ -223,20 +225,12 @@ class Outbound:
         self._accepted = accepted_writer(session.local_channel, _SENDER_ROLE)
 
     def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
-        """Send the first `count` items, which have credit; return how many were accepted. Hot path."""
-        sent = 0
-        if not self._waiting and self.window:
-            sent = self._write_run(link, items, min(count, self.window), settled)
-            if sent == count:
-                return count
-        for tag, payload, context in islice(items, sent, count):
-            if not self.send_one(link, tag, payload, context, 0, settled, None):
-                break
-            sent += 1
-        return sent
+        """Send the first `count` items, which have credit; return how many were accepted. Hot path.
 
-    def _write_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
-        """Write items straight to the output, up to the first one that needs several frames or is invalid."""
+        Items go straight to the output up to the end of the window, or to one that needs several frames or is invalid.
+        """
+        if self._waiting or not self.window:
+            return self._queue_run(link, items, 0, count, settled)
         output = self.session.output
         append = output.parts.append
         unsettled = self.unsettled
@@ -245,7 +239,7 @@ class Outbound:
         delivery_id = self.next_delivery_id
         sent = size = 0
         try:
-            for tag, payload, context in islice(items, count):
+            for tag, payload, context in islice(items, min(count, self.window)):
                 tag_bytes = len(tag)
                 if tag_bytes > TransferWriter.TAG_BYTES_MAX:
                     break
@@ -275,6 +269,14 @@ class Outbound:
             self.next_delivery_id = delivery_id
             self.next_transfer_id = (self.next_transfer_id + sent) & serial.MASK
             self.window -= sent
+        return sent if sent == count else self._queue_run(link, items, sent, count, settled)
+
+    def _queue_run(self, link: Sender, items: Sequence[Item], sent: int, count: int, settled: bool) -> int:
+        """Send items behind the first `sent` ones by way of the queue; return how many were accepted with those."""
+        for tag, payload, context in islice(items, sent, count):
+            if not self.send_one(link, tag, payload, context, 0, settled, None):
+                break
+            sent += 1
         return sent
 
     def send_one(
@@ -380,12 +382,22 @@ class Outbound:
         if settled and self.stated:
             self._settle_stated(first, last, state, events)
         connection.ids_looked_at += len(unsettled)
+        run: Disposed | None = None
         for delivery_id in serial.ids_in_range(first, last, unsettled):
             entry = unsettled.pop(delivery_id, None) if final else unsettled.get(delivery_id)
-            if entry is not None:
-                if final and not settled:
-                    self.stated[delivery_id] = entry
-                add_disposed(events, entry[0], entry[1], delivery_id, state, settled)
+            if entry is None:
+                continue
+            if final and not settled:
+                self.stated[delivery_id] = entry
+            link, context = entry
+            if run is None:
+                run = add_disposed(events, link, context, delivery_id, state, settled)
+            elif run.link is link:
+                run.contexts.append(context)
+                run.delivery_ids.append(delivery_id)
+            else:
+                run = Disposed(link, [context], [delivery_id], state, settled)
+                events.append(run)
 
     def _settle_stated(self, first: int, last: int, state: DeliveryState | None, events: list[Event]) -> None:
         stated = self.stated
