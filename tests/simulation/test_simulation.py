@@ -31,7 +31,7 @@ from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import Store, Writes
 from partibus.partition.protocol.replies import Accepted, Granted
 from partibus.partition.runtime import commits, loading
-from partibus.partition.runtime.commit_queue import CommitQueue
+from partibus.partition.runtime.commit_queue import CommitQueue, Waiter
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from tests.kit.invariants import BrokenPromise
@@ -89,15 +89,16 @@ def test_seed_decides_everything() -> None:
     assert history() == history()
 
 
-def waits_for_nothing(kind: type[Any]) -> Callable[[CommitQueue, int, Callable[[Any], None], Any], None]:
+def waits_for_nothing(kind: type[Any]) -> Callable[[CommitQueue, int, list[Waiter]], None]:
     """A gate that lets replies of one kind pass before they are durable."""
-    wait = CommitQueue.wait
+    wait_all = CommitQueue.wait_all
 
-    def planted(queue: CommitQueue, number: int, call: Callable[[Any], None], value: Any) -> None:
-        if isinstance(value, kind):
-            call(value)
-        else:
-            wait(queue, number, call, value)
+    def planted(queue: CommitQueue, number: int, waiters: list[Waiter]) -> None:
+        for call, value in waiters:
+            if isinstance(value, kind):
+                call(value)
+            else:
+                wait_all(queue, number, [(call, value)])
 
     return planted
 
@@ -237,8 +238,8 @@ def run_all(seeds: Iterable[int]) -> None:
 
 
 PLANTED: dict[str, tuple[object, str, object, str]] = {
-    "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(Accepted), "acknowledged before"),
-    "delivers before the commit": (CommitQueue, "wait", waits_for_nothing(Granted), "durable"),
+    "acknowledges before the commit": (CommitQueue, "wait_all", waits_for_nothing(Accepted), "acknowledged before"),
+    "delivers before the commit": (CommitQueue, "wait_all", waits_for_nothing(Granted), "durable"),
     "drops lock rows": (commits, "record", forgets("lock_batches"), "lock"),
     "drops delivery counts": (commits, "record", forgets("entry_updates"), "delivery count|deferred"),
     "forgets delivery counts": (requeue_module, "exceeds_max_deliveries", exceeded_is_unknown, "delivery count"),

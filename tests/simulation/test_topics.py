@@ -140,7 +140,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         stays_scheduled,
         "more than once|after it was finished|while under lock",
     ),
-    "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(r.Accepted), "acknowledged before"),
+    "acknowledges before the commit": (CommitQueue, "wait_all", waits_for_nothing(r.Accepted), "acknowledged before"),
 }
 
 

@@ -269,7 +269,7 @@ class TestWaiting:
         assert condition(client, link) == "amqp:not-found"
         assert link.refused
 
-    def test_a_queue_closed_for_receivers_is_told_to_who_waits(self, world: World, queue: str) -> None:
+    def test_a_queue_closed_forreceivers_is_told_to_who_waits(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, None)
         world.broker.update("q", {"Status": "ReceiveDisabled"})
@@ -305,7 +305,7 @@ class TestRefusing:
         client = world.client(login="sender")
         assert condition(client, attach(client, "s")) == "amqp:unauthorized-access"
 
-    def test_more_receivers_than_an_entity_takes(self, tmp_path: Path) -> None:
+    def test_morereceivers_than_an_entity_takes(self, tmp_path: Path) -> None:
         world = World(tmp_path)
         world.become(NamespaceOptions(limits={"receivers": 3}))
         world.queue("q", RequiresSession=True)
@@ -460,7 +460,7 @@ class TestHolding:
         world.wait()
         assert condition(client, link) == "amqp:not-found"
 
-    def test_a_queue_closed_for_receivers_frees_the_session(self, world: World, queue: str) -> None:
+    def test_a_queue_closed_forreceivers_frees_the_session(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, "s")
         world.broker.update("q", {"Status": "Disabled"})
@@ -599,7 +599,7 @@ class TestListing:
         assert operate(world.client(), "get-message-sessions", {"skip": 0, "top": 5, **body})[0] == 400
 
 
-def test_nothing_is_left_of_receivers_that_came_and_went(world: World, queue: str) -> None:
+def test_nothing_is_left_ofreceivers_that_came_and_went(world: World, queue: str) -> None:
     """Ended while it waited, ended while it held, refused, timed out: over and over."""
     client = world.client()
     before = remembered(world)
@@ -624,7 +624,7 @@ def remembered(world: World) -> list[int]:
     """Requests and receivers that stores still know."""
     world.wait()
     answers = [servant.runtime._answers for servant in world.stores]
-    return [len(one.requests) + len(one._receivers) for one in answers]
+    return [len(one.requests) + len(one.receivers) for one in answers]
 
 
 @pytest.mark.row("K3")

@@ -74,8 +74,12 @@ class CommitQueue:
 
     def wait(self, number: int, call: Callable[[Any], None], value: Any) -> None:
         """Have ``call(value)`` made when commit ``number`` is durable, which must not be so already."""
+        self.wait_all(number, [(call, value)])
+
+    def wait_all(self, number: int, waiters: list[Waiter]) -> None:
+        """Have several calls made, in this order, when commit ``number`` is durable."""
         assert number > self.durable, "nothing to wait for"
-        (self._for_pending if number == self.number else self._for_under_way).append((call, value))
+        (self._for_pending if number == self.number else self._for_under_way).extend(waiters)
 
     def take(self) -> Writes:
         """Begin the pending commit; rows gather in the next one."""

@@ -15,6 +15,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.commit_queue import Waiter
 from partibus.partition.runtime.commits import ENDING, Commits, deletes, described, is_unconfirmed
 from partibus.partition.runtime.dispatcher import ReplyDispatcher, given_back
 from partibus.partition.runtime.lifecycle import StoreLifecycle
@@ -136,9 +137,15 @@ class Decider:
         durable = slot.waited <= queue.durable
         if self._executed.asker_of is not None and step.events:
             self._executed.note(step.replies, queue.pending)
+        waiting: list[Waiter] = []
+        receivers = self._answers.receivers
         for reply in step.replies:
-            callback = self._answers.whose(reply)
+            # With many sessions most replies of a step are grants.
+            callback = receivers.get(reply.receiver) if type(reply) is r.Granted else self._answers.whose(reply)
             if callback is None:
+                if waiting:
+                    queue.wait_all(slot.waited, waiting)
+                    waiting = []
                 for undoing in given_back(reply):
                     self.decide(slot, undoing, True)
                 continue
@@ -147,7 +154,9 @@ class Decider:
             elif step.at_once and type(reply) is r.Accepted:
                 queue.wait(slot.reserved, callback, reply)
             else:
-                queue.wait(slot.waited, callback, reply)
+                waiting.append((callback, reply))
+        if waiting:
+            queue.wait_all(slot.waited, waiting)
         if step.loads:
             self._load(slot, step.loads)
         deadline_ms = machine.next_deadline_ms()

@@ -22,7 +22,7 @@ DELETED: Final = "the entity was deleted"
 class ReplyDispatcher:
     """Requests and receivers by number, and replies on their way."""
 
-    __slots__ = ("_call_soon", "_delivering", "_receivers", "breaks", "outbox", "requests")
+    __slots__ = ("_call_soon", "_delivering", "breaks", "outbox", "receivers", "requests")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
         """Begin without requests. ``call_soon`` makes a call after the current event has been handled."""
@@ -31,7 +31,8 @@ class ReplyDispatcher:
         """The number of unexpected exceptions in callbacks."""
         self.requests: dict[int, tuple[int, OnReply]] = {}
         """The row of each request's partition, and the callback that expects the reply."""
-        self._receivers: dict[int, OnReply] = {}
+        self.receivers: dict[int, OnReply] = {}
+        """The callback of each receiver, by number."""
         self.outbox: deque[tuple[OnReply, Any]] = deque()
         """Callbacks and replies for the next `deliver`."""
         self._delivering = False
@@ -42,16 +43,16 @@ class ReplyDispatcher:
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Register the callback for grants to a receiver."""
-        self._receivers[receiver] = on_granted
+        self.receivers[receiver] = on_granted
 
     def unregister(self, receiver: int) -> None:
         """Remove a receiver."""
-        self._receivers.pop(receiver, None)
+        self.receivers.pop(receiver, None)
 
     def whose(self, reply: r.Reply) -> OnReply | None:
         """Return the callback for a reply, or None when its asker has ended. A request is answered once."""
         if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
-            return self._receivers.get(reply.receiver)
+            return self.receivers.get(reply.receiver)
         expected = self.requests.pop(reply.request, None)  # type: ignore[union-attr]
         return None if expected is None else expected[1]
 
@@ -78,7 +79,7 @@ class ReplyDispatcher:
         """Tell the asker that nothing of a command was done, once. A receiver is forgotten: it begins anew."""
         if isinstance(command, c.Receive):
             number = command.receiver
-            if (call := self._receivers.pop(number, None)) is not None:
+            if (call := self.receivers.pop(number, None)) is not None:
                 self.put(call, r.Failed(number, False, full, message))
         elif (expected := self.requests.pop(number := _request_of(command), None)) is not None:
             self.put(expected[1], r.Failed(number, False, full, message))
@@ -90,10 +91,10 @@ class ReplyDispatcher:
                 del self.requests[number]
                 self.put(call, r.Failed(number, False, full, message))
 
-    def fail_receivers(self, message: str, *, full: bool = False) -> None:
+    def failreceivers(self, message: str, *, full: bool = False) -> None:
         """Tell every receiver of a failure, and forget it."""
-        for number in list(self._receivers):
-            self.put(self._receivers.pop(number), r.Failed(number, False, full, message))
+        for number in list(self.receivers):
+            self.put(self.receivers.pop(number), r.Failed(number, False, full, message))
 
 
 def given_back(reply: r.Reply) -> list[c.Command]:
