@@ -16,7 +16,7 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Enqueue, Outcome, Settle, Transact
-from partibus.partition.protocol.keys import Entry
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import BodyLoad, LostTokens
 from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
 from partibus.partition.protocol.ports import Disposition, EntryState
@@ -116,12 +116,19 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
 
 def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[ReadyList, LockBatch, list[int]]]:
     """Return the positions that a settlement's tokens still hold, by delivery batch."""
-    held = []
+    held: list[tuple[ReadyList, LockBatch, list[int]]] = []
+    subqueue = state.subqueues[command.kind]
+    sessions = state.sessions if command.kind == SubqueueKind.ACTIVE else None
     for lock_id, positions in by_lock(command.tokens):
-        ready_list = state.ready_list_under(command.kind, lock_id, now_ms)
-        batch = None if ready_list is None else ready_list.locks.batches.get(lock_id)
-        if ready_list is not None and batch is not None and (found := batch.held(positions, now_ms)):
-            held.append((ready_list, batch, found))
+        session = None if sessions is None else sessions.by_lock.get(lock_id)
+        if session is not None and session.until_ms > now_ms:  # as `ready_list_under`; its messages are held as it is
+            found = list(filter(session.locks.entries.__contains__, positions))
+            if found:
+                held.append((session.ready_list, session.locks, found))
+            continue
+        batch = subqueue.locks.batches.get(lock_id)
+        if batch is not None and (found := batch.held(positions, now_ms)):
+            held.append((subqueue, batch, found))
     return held
 
 

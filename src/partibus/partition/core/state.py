@@ -367,15 +367,19 @@ class PartitionState:
         self, ready_list: ReadyList, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool
     ) -> None:
         """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
-        if self.sessions is not None and ready_list.session is None and ready_list.kind == SubqueueKind.ACTIVE:
+        if ready_list.session is not None:  # its lock is the session's, which has no row and no deadline of its own
+            for pos in positions:
+                del batch.entries[pos]
+            if not batch.entries:
+                del ready_list.locks.batches[batch.lock_id]
+            return
+        if self.sessions is not None and ready_list.kind == SubqueueKind.ACTIVE:
             self.sessions.take_back([batch.entries[pos] for pos in positions], step)
         if self.fairness is not None and ready_list.kind == SubqueueKind.ACTIVE:
             if self.fairness.is_full:
                 step.change(ready_list)  # receivers wait for room
             self.fairness.take_back([batch.entries[pos] for pos in positions])
         ended = ready_list.locks.unlock(batch.lock_id, positions)
-        if ready_list.session is not None:
-            return  # the lock of a session's message is the session's, which has no row
         if ready_list.forwarder:
             step.change(ready_list)  # it waits for what others hold
         if ended:
