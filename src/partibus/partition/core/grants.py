@@ -227,7 +227,9 @@ def _taker(ready_list: ReadyList, entries: list[Entry], body_bytes_max: int, now
 
     Entries that `take` or `lock` would treat otherwise than by handing them out pass through the list.
     """
-    if len(ready_list.demands) != 1 or not ready_list.is_drained:
+    if len(ready_list.demands) != 1 or ready_list.ready.count or ready_list.tail:
+        return None
+    if ready_list.paged_up_to < ready_list.tail_from:  # not `in_memory`
         return None
     size_bytes = 0
     for entry in entries:

@@ -315,16 +315,18 @@ class Sessions:
                 groups[name].append(entry)
             else:
                 groups[name] = [entry]
+        free: list[str] = []
         for name, group in groups.items():
             session = self.held.get(name)
-            if session is None and self._has_nothing_stored(name):
+            if session is None and self.groups is not None and self._has_nothing_stored(name):
                 session = self._open_group(name, group[0].pos)
             if session is None:
-                self.add_candidate(name)
+                free.append(name)
             elif session.ready_list.demands:
                 step.awaited.append((session.ready_list, group))
             else:
                 join(session.ready_list, group, limits, step)
+        self.add_candidates(free)
 
     def _has_nothing_stored(self, name: str) -> bool:
         """Tell whether a group surely has no messages but the arriving ones, so that its list needs no page."""
@@ -367,12 +369,18 @@ class Sessions:
 
     def add_candidate(self, name: str) -> None:
         """Note a session without a holder that may have messages, unless it is held back for another partition."""
-        if self.rules is not None and not self.rules.lets_pass(name):
-            return
-        if len(self.candidates) < CANDIDATES_MAX:
-            self.candidates[name] = None
-        elif name not in self.candidates:
-            self.may_have_more = self.overflowed = True
+        self.add_candidates((name,))
+
+    def add_candidates(self, names: Iterable[str]) -> None:
+        """Note several sessions, each as `add_candidate` does."""
+        candidates = self.candidates
+        for name in names:
+            if self.rules is not None and not self.rules.lets_pass(name):
+                continue
+            if len(candidates) < CANDIDATES_MAX:
+                candidates[name] = None
+            elif name not in candidates:
+                self.may_have_more = self.overflowed = True
 
     def scan_anew(self) -> None:
         """Have a scan of all sessions in the store follow, also after one that goes on: it has passed some."""
