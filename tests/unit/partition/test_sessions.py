@@ -135,3 +135,18 @@ def test_arrivals_for_a_waiting_holder_that_deletes_are_removed() -> None:
     assert queue.send(message()) == [[2]]
     assert [reply.lock_id for reply in queue.step.replies if isinstance(reply, r.Granted)] == [0]
     assert queue.machine.state.subqueues[ACTIVE].messages == 0
+
+
+def test_a_session_is_not_read_from_the_store_while_its_queue_is_empty() -> None:
+    queue = Queue("b")
+    assert queue.machine.handle(c.AcceptSession(50, 98, "a"), queue.now_ms).loads
+    queue = Queue("b")
+    queue.take(1)
+    accepting = queue.machine.handle(c.AcceptSession(50, 99, "a"), queue.now_ms)
+    assert not accepting.loads
+    (accepted,) = accepting.replies
+    assert isinstance(accepted, r.SessionAccepted)
+    queue.give(c.Receive(ACTIVE, 99, 9, 1 << 20, session=accepted.lock_id))
+    queue.give(c.Enqueue(0, [message()]))
+    queue.settle_down()
+    assert queue.machine.state.tally.delivered == 2

@@ -335,10 +335,11 @@ def _sessions(state: PartitionState) -> Sessions:
 
 
 def open_session(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
-    """Open a session that is asked for, and read its first page."""
+    """Open a session that is asked for, and read its first page, unless the sub-queue has no message at all."""
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    is_empty = not (subqueue.messages or subqueue.pending_dead_letters)
     edited = _sessions(state).is_changed(name)
-    session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
+    session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited, is_empty=is_empty)
     # A pending dead letter without its body is still active in the store.
     session.ready_list.above.update(
         pos for pos, entry in subqueue.pending_dead_letters.items() if entry.session == name

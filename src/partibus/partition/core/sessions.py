@@ -88,11 +88,21 @@ class Session:
         "until_ms",
     )
 
-    def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        lock_id: int,
+        end_pos: int,
+        asked: AcceptSession | None,
+        *,
+        edited: bool = False,
+        is_empty: bool = False,
+    ) -> None:
+        """Make a session; ``is_empty``: the store has no message of it."""
         self.name = name
         self.lock_id = lock_id
         self.ready_list = ReadyList(
-            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=is_empty, session=name, holder=lock_id, edited=edited
         )
         self.locks = LockBatch(lock_id, 0, ())
         """The locks of its messages, in the ready list's table while there are any. They end with the session's."""
@@ -112,7 +122,7 @@ class Session:
     @classmethod
     def away(cls, row: SessionLockRow, end_pos: int) -> "Session":
         """Return a session as the store knows it."""
-        session = cls(row.session, row.lock_id, end_pos, None, edited=False)
+        session = cls(row.session, row.lock_id, end_pos, None)
         session.ready_list = ReadyListAway(row, end_pos)
         session.holder = row.holder
         session.hold_until(row.until_ms)
@@ -343,10 +353,7 @@ class Sessions:
     def _open_group(self, name: str, end_pos: int) -> Session:
         """Open a group whose first message is about to arrive."""
         self.last_group -= 1
-        session = Session(name, self.last_group, end_pos, None, edited=False)
-        session.ready_list = ReadyList(
-            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=True, session=name, holder=session.lock_id
-        )
+        session = Session(name, self.last_group, end_pos, None, is_empty=True)
         session.is_group = True
         self.open(session)
         return session
