@@ -20,6 +20,7 @@ Keywords compare without case. The host is not compared: a server with one names
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -125,6 +126,8 @@ DEAD_LETTER_QUEUE = "$DeadLetterQueue"
 TRANSFER = "$Transfer"
 
 _TEXT_MAX = 1024
+PARSED_MAX = 256
+"""Parsed addresses that are remembered: some 100 KB."""
 _ORIGIN = re.compile(r"(?:amqps?|sb)://(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/", re.IGNORECASE)
 _FORM = "an entity's name, topic/Subscriptions/name, their $DeadLetterQueue or $management, or $cbs"
 
@@ -182,8 +185,12 @@ class Address(Struct, frozen=True):
         return tuple(self.path.lower().split("/"))
 
 
+@lru_cache(PARSED_MAX)
 def parse_address(text: str) -> Address:
-    """Return the `Address` of any accepted form. Raises `ArgumentError` for every other text."""
+    """Return the `Address` of any accepted form. Raises `ArgumentError` for every other text.
+
+    A client with many links attaches them to few addresses, and an attach needs its address twice.
+    """
     if len(text) > _TEXT_MAX:
         raise ArgumentError("address", text, f"at most {_TEXT_MAX} characters long", f"It has {len(text)}.")
     segments = _without_origin(text).split("/")
