@@ -8,6 +8,7 @@ from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import (
     EntityDisabled,
     EntityNotFound,
+    MessageLockLost,
     PartibusError,
     ReadExclusively,
     SessionLockLost,
@@ -38,8 +39,8 @@ class OutgoingLink:
     """A link that requests messages for the client's credit, sends granted messages, and settles them for the client.
 
     ``make_source`` makes the source of messages; None: the sub-queue, open to any receiver. A source that fails with
-    `SessionLockLost` or `ReadExclusively` ends the link with that error. ``lost`` is the answer to a settlement without
-    its lock.
+    `SessionLockLost` or `ReadExclusively` ends the link with that error. ``lost`` makes the answer to a settlement
+    without its lock.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class OutgoingLink:
         *,
         delete: bool,
         make_source: MakeSource | None = None,
-        lost: PartibusError | None = None,
+        lost: Callable[[], PartibusError] = MessageLockLost,
     ) -> None:
         self._link = link
         self._flush = common.flush
@@ -123,7 +124,8 @@ class OutgoingLink:
         flow = self._link.flow
         settlements, unsettled_max = self._settlements, self._limits.unsettled_max
         wanted = flow.available - len(self._held)
-        if wanted > unsettled_max - settlements.unsettled + settlements.expired:
+        settlements.is_full = wanted > unsettled_max - settlements.unsettled + settlements.expired
+        if settlements.is_full:
             settlements.look_for_expired()
             wanted = min(wanted, unsettled_max - settlements.unsettled + settlements.expired)
         wanted = max(0, wanted)
@@ -275,13 +277,15 @@ class OutgoingLink:
             self._held.extend(items)
             self._send_held()
         else:
-            taken = self._send(items)
+            taken = self._link.send_many(items, settled=self._delete)  # as `_send`
+            if not self._delete:
+                self._settlements.unsettled += taken
             if taken < len(items):
                 self._held.extend(items[taken:])
                 self._congested_links.wait(self)
         self._flush()
-        if not self._stopping:
-            self.on_credit()
+        if (self._link.flow.available != self._asked or self._held) and not self._stopping:
+            self.on_credit()  # otherwise the source owes as many as the client wants
 
     def _new_encoder(self, partition: PartitionHandle) -> DeliveryEncoder:
         encoder = encoder_for(self._entity, self._kind, partition.partition_id)

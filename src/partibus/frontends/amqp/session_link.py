@@ -21,6 +21,7 @@ The filter by which a receiver asks for a session:
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from partibus.amqp import Disposed, Sender, Source
@@ -251,7 +252,7 @@ class SessionLink:
             self._common,
             delete=self._delete,
             make_source=self._make_source,
-            lost=SessionLockLost(self._entity.queue.name, found.session),
+            lost=partial(SessionLockLost, self._entity.queue.name, found.session),
         )
         self.on_disposed = self._outgoing.on_disposed
         self._outgoing.on_credit()

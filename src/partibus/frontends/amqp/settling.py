@@ -28,8 +28,8 @@ _LOOK_MS = 1_000
 class Settlements:
     """The unsettled deliveries of one link.
 
-    ``on_room`` is called after a settlement: the client may get more messages. ``lost`` is the answer to a settlement
-    without its lock.
+    ``on_room`` is called after a settlement, if that lets the client get more messages. ``lost`` makes the answer to a
+    settlement without its lock.
     """
 
     def __init__(
@@ -40,12 +40,14 @@ class Settlements:
         common: LinkContext,
         traces: Held | None,
         on_room: Callable[[], None],
-        lost: PartibusError | None = None,
+        lost: Callable[[], PartibusError] = MessageLockLost,
     ) -> None:
         self.unsettled = 0
         """The number of messages that the client was given and has not settled."""
         self.expired = 0
         """The number of those whose lock had expired when `look_for_expired` last counted them."""
+        self.is_full = False
+        """Whether unsettled messages keep the client from getting as many as it wants."""
         self._look_ms = 0
         """The time before which no further lock expires, or no look is due."""
         self._clock = common.clock
@@ -61,7 +63,7 @@ class Settlements:
         self._flush = common.flush
         self._traces = traces
         self._on_room = on_room
-        self._lost = amqp_error(lost or MessageLockLost())
+        self._lost = lost
 
     def end(self) -> None:
         """Stop asking for more messages. Answers under way still leave."""
@@ -87,7 +89,7 @@ class Settlements:
         self._look_ms = max(next_ms, now_ms + _LOOK_MS)
         surplus = max(0, len(expired) - EXPIRED_PARTS * self._held_max)
         self.expired = len(expired) - surplus
-        self.unsettled -= self._link.settle_many(expired[:surplus], Rejected(self._lost))
+        self.unsettled -= self._link.settle_many(expired[:surplus], Rejected(amqp_error(self._lost())))
 
     def on_disposed(self, event: Disposed) -> None:
         """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
@@ -114,7 +116,7 @@ class Settlements:
             for partition, indexes in by_partition(contexts).items():
                 tokens = [contexts[i][1:3] for i in indexes]
                 self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
-        if event.settled:  # else the deliveries count until they are answered
+        if event.settled and self.is_full:  # else the deliveries count until they are answered
             self._on_room()
 
     def _settlement_of(self, state: DeliveryState | None) -> Settlement:
@@ -192,11 +194,12 @@ class Settlements:
         if reply.lost:
             lost = [delivery_ids[i] for i in reply.lost]
             self._entity.requests.failed[RequestKind.SETTLE][Fault.USER] += len(lost)
-            self.unsettled -= self._link.settle_many(lost, Rejected(self._lost))
+            self.unsettled -= self._link.settle_many(lost, Rejected(amqp_error(self._lost())))
             gone = set(lost)
             delivery_ids = [i for i in delivery_ids if i not in gone]
         self.unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
-        self._on_room()
+        if self.is_full:
+            self._on_room()
 
     def _refuse(self, event: Disposed, error: PartibusError) -> None:
         """Tell the client why nothing was settled; it holds its locks until they end."""
