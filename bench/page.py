@@ -54,9 +54,10 @@ Where the time of the missed targets goes, and what was tried:
   [calls](#one-message-alone) of Python are a tenth of the time. Commits on the loop's own thread saved up to 17 %, and
   a disk that hangs would have held every client ([ADR 0030](adr/0030-commits-stay-on-threads.md)).
 - **Sessions.** A hundred messages of a plain queue are delivered and settled as one run, with 15 Python calls for each
-  message. In a hundred sessions each message has its own link, lock and grant: 45 calls
+  message. In a hundred sessions each message has its own link, lock and grant: 33 calls
   (`tests/unit/frontends/test_calls.py`), none of which takes more than 3 % of the time. Attaching and ending a
-  thousand links takes 0.6 s besides.
+  thousand links takes 0.6 s besides. Messages of one session lie apart in the store: a page of them visits a place of
+  the file for each, and a send one more page of the index.
 - **Duplicate detection.** An id is one more row of its message, at a random place of a table that holds the whole
   window.
 - **Several brokers.** Their clients share the two cores with them, and not every broker used up its quota (the last
