@@ -25,8 +25,8 @@ class Step(Struct, eq=False):
     loads: list[Load] = []
     changed: dict[ReadyList, None] = {}
     awaited: list[tuple[ReadyList, list[Entry]]] = []
-    """New entries of sessions whose receivers wait for messages, with the ready list of each. When the handler has ended
-    they are granted, or join their list.
+    """New entries of sessions whose receivers wait for messages, with the ready list of each. When the handler has
+    ended, they are granted or join their list.
     """
     notes: list[Note] = []
     """The operations on messages, for a recorder (`partition.protocol.notes`)."""

@@ -91,7 +91,7 @@ class ReplyDispatcher:
                 del self.requests[number]
                 self.put(call, r.Failed(number, False, full, message))
 
-    def failreceivers(self, message: str, *, full: bool = False) -> None:
+    def fail_receivers(self, message: str, *, full: bool = False) -> None:
         """Tell every receiver of a failure, and forget it."""
         for number in list(self.receivers):
             self.put(self.receivers.pop(number), r.Failed(number, False, full, message))
