@@ -43,7 +43,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "runtime": (
         f"{PARTITION}.runtime.store_runtime:StoreRuntime.submit",
         f"{PARTITION}.runtime.commits:Commits.start",
-        f"{PARTITION}.runtime.commits:Commits._end",
+        f"{PARTITION}.runtime.commits:Commits._committed",
     ),
     "machine": (f"{PARTITION}.core.machine:Partition.handle",),
     "journal": (f"{PARTITION}.runtime.commits:Commits.record",),
