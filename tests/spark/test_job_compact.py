@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -21,6 +22,15 @@ from tests.plugins.soak import ROUND
 ROWS = 3
 """Rows of a micro-batch."""
 COLUMNS = "partition_id int, position bigint, enqueued_time timestamp, date date"
+SCHEMA = pa.schema(
+    [
+        ("partition_id", pa.int32()),
+        ("position", pa.int64()),
+        ("enqueued_time", pa.timestamp("us", tz="UTC")),
+        ("date", pa.date32()),
+    ]
+)
+"""`COLUMNS` in a file that is written without Spark."""
 STEPS = ("write_text", "move", "_swap", "remove") if ROUND is not None else ("move", "remove")
 """Steps at which a compaction crashes: before and after its files are in their places; in a soak all of them."""
 
@@ -50,7 +60,12 @@ class Table:
         for _ in range(batches):
             at = datetime(2026, 1, 1 + self.sent % 2, tzinfo=UTC)
             rows = [(0, self.sent * ROWS + n, at, at.date()) for n in range(ROWS)]
-            self.spark.createDataFrame(rows, COLUMNS).coalesce(1).write.mode("append").parquet(str(self.source))
+            file = self.source / f"{self.sent}.parquet"
+            aside = file.with_name(f".{file.name}")  # the query may look at any moment
+            pq.write_table(
+                pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA), aside
+            )
+            aside.rename(file)
             self.query.processAllAvailable()
             self.sent += 1
 
