@@ -96,7 +96,7 @@ class SparkCluster:
 
     def executors(self) -> list[int]:
         """Process ids of the executors' Java processes, of all workers."""
-        children = [child for worker in self._workers for child in _children(worker.process.pid)]
+        children = [child for worker in self._workers for child in children_of(worker.process.pid)]
         return sorted(child for child in children if b"CoarseGrainedExecutorBackend" in _command_line(child))
 
     def stop(self) -> None:
@@ -147,7 +147,8 @@ def _spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _children(process_id: int) -> list[int]:
+def children_of(process_id: int) -> list[int]:
+    """Process ids of the children of a process."""
     try:
         threads = list(Path(f"/proc/{process_id}/task").iterdir())
         return [int(child) for thread in threads for child in (thread / "children").read_text().split()]

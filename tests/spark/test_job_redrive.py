@@ -22,6 +22,7 @@ from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.redrive import Change, Want, run
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.azure_receiving import receive_exactly
+from tests.kit.spark_cluster import children_of
 from tests.spark.conftest import CONFIG
 
 PIPELINE = (sys.executable, "-c", "from partibus.cli.main import main; main()", "pipeline", "redrive")
@@ -149,6 +150,13 @@ def kill_tasks(bench: Bench, queue: str, target: str) -> None:
                 pytest.fail(f"it ended with {job.exception(LOOK_S)} before it has sent anything")
         context.cancelAllJobs()
         assert job.exception() is not None
+    # Spark lets a worker of a task that was killed go on for seconds. The next redrive might be over by then and have
+    # forgotten its ids, and the worker's next message would be there twice.
+    java: Any = context._jvm
+    for daemon in children_of(java.java.lang.ProcessHandle.current().pid()):
+        for worker in children_of(daemon):
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 def kill_process(bench: Bench, queue: str, target: str) -> None:
