@@ -209,7 +209,7 @@ def test_the_simulation_catches_a_failure_that_is_given_up_by_half(
     for seed in range(first, first + 100):
         try:
             RaisingSimulation(seed, express_ms).run(STEPS)
-        except BrokenPromise:
+        except (BrokenPromise, LookupError):  # the runtime itself may meet what it should have forgotten
             return
     pytest.fail("nothing was found")
 
