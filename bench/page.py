@@ -62,8 +62,6 @@ Where the time of the missed targets goes, and what was tried:
   window.
 - **Several brokers.** Their clients share the two cores with them, and not every broker used up its quota (the last
   column of [their table](#brokers-with-a-fifth-of-a-core-each)), so this machine is too small for four.
-- **The first request to `/metrics`** comes so soon after the start here that it imported the HTTP application on the
-  loop when this was measured. A thread imports it since, while the request waits. Later requests hold the loop for 2 ms.
 - **Spark's scan without properties** is compared with Parquet, which skips a column that nobody asks for; a queue reads
   whole messages. **Spark beside a receiver** shares its core and its disk with it.
 """
