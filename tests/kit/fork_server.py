@@ -35,7 +35,7 @@ _MODULES = (
     "partibus.node.brokers",
     "partibus.node.supervised",
     "partibus.node.http_engine",
-    # What only some brokers import, some of them with each start: PostgreSQL's client takes a tenth of a second.
+    # Modules that only some brokers import at their start: PostgreSQL's client takes a tenth of a second.
     "partibus.store.postgresql.catalog",
     "partibus.restore.run",
     "partibus.frontends.rest.app",

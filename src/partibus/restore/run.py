@@ -248,7 +248,7 @@ def _send(
 ) -> None:
     messages = [outgoing(row.data, origin, partition_id << _COUNTER_BITS | row.sequence) for row in rows]
     most = sender.max_message_bytes
-    # What follows a message that is too large must wait: it would be sent again with each attempt.
+    # The messages behind one that is too large wait: they would be sent again with each attempt.
     fitting = list(takewhile(lambda message: not most or len(message) <= most, messages))
     if fitting:
         _send_run(fitting, rows, partition_id, kind, sender, progress)

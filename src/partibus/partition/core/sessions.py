@@ -316,7 +316,7 @@ class Sessions:
     def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
         """Add new entries to the ready lists of held sessions; for others, keep only the name.
 
-        Those of a session whose receiver waits may not need its list (`partition.core.grants.grant_awaited`).
+        Entries whose receiver waits may not need the list (`partition.core.grants.grant_awaited`).
         """
         groups: dict[str, list[Entry]] = {}
         for entry in entries:
