@@ -79,9 +79,7 @@ class Sender(Link):
         if count <= 0:
             return 0
         taken = self.outbound.send_run(self, items, count, settled)
-        flow = self.flow
-        flow.available -= taken  # as `SenderCredit.consume` does
-        flow.delivery_count = (flow.delivery_count + taken) & serial.MASK
+        self.flow.consume(taken)
         return taken
 
     def send(

@@ -36,7 +36,7 @@ TESTS = str(Path(__file__).parents[2])
 WARM_UP = 20
 """Messages sent, received and settled before one is counted: what is made on first use is there."""
 SESSIONS = 100
-DELIVER_CALLS, SETTLE_CALLS = 22, 9
+DELIVER_CALLS, SETTLE_CALLS = 23, 9
 """Calls for each message of many sessions that come together: from the read to the delivery, and for its settlement."""
 
 

@@ -225,7 +225,7 @@ def grant_awaited(state: PartitionState, now_ms: int, step: Step) -> None:
 def _taker(ready_list: ReadyList, entries: list[Entry], body_bytes_max: int, now_ms: int) -> Demand | None:
     """Return the demand that takes new entries of a session past its empty list, less those entries; None: none does.
 
-    Entries that `take` or `lock` would treat otherwise than by handing them out pass through the list.
+    Entries that `take` or `_grant` would treat otherwise than by locking them pass through the list.
     """
     if len(ready_list.demands) != 1 or ready_list.ready.count or ready_list.tail:
         return None
@@ -239,7 +239,9 @@ def _taker(ready_list: ReadyList, entries: list[Entry], body_bytes_max: int, now
         if entry.due_ms is not None and entry.due_ms <= now_ms:
             return None
     (demand,) = ready_list.demands.values()
-    if demand.delete or len(entries) > demand.count or (size_bytes > demand.size_bytes and len(entries) > 1):
+    if demand.delete or demand.reserve or demand.forward or len(entries) > demand.count:
+        return None
+    if size_bytes > demand.size_bytes and len(entries) > 1:
         return None
     demand.count -= len(entries)
     demand.size_bytes -= size_bytes

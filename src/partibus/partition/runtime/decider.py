@@ -150,7 +150,7 @@ class Decider:
                     self.decide(slot, undoing, True)
                 continue
             if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
-                self._answers.outbox.append((callback, reply))
+                self._answers.put(callback, reply)
             elif step.at_once and type(reply) is r.Accepted:
                 queue.wait(slot.reserved, callback, reply)
             else:
